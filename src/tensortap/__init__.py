@@ -213,8 +213,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'tensortap' has no attribute {name!r}")
     from importlib import import_module
 
-    found = globals()[name] = getattr(import_module(home), name)
-    return found
+    public = globals()[name] = getattr(import_module(home), name)
+    return public
 
 
 def __dir__() -> list[str]:

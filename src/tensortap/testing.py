@@ -224,8 +224,8 @@ class SerializerContract:
         """A few values, among them the smallest that there is."""
         raise NotImplementedError("a contract needs values() to try")
 
-    def same(self, one: Any, other: Any) -> bool:
-        return bool(one == other)
+    def same(self, first: Any, other: Any) -> bool:
+        return bool(first == other)
 
     def test_its_suffix_fits_a_file_name(self) -> None:
         suffix = self.serializer.suffix
@@ -319,8 +319,8 @@ class ComparatorContract:
             assert self._compared(value, None) is False, f"{value!r} and None"
             assert self._compared(None, value) is False, f"None and {value!r}"
 
-    def _compared(self, one: Any, other: Any, atol: float = 0.0, rtol: float = 0.0) -> Any:
-        is_equal = self.comparator(one, other, atol, rtol)
+    def _compared(self, first: Any, other: Any, atol: float = 0.0, rtol: float = 0.0) -> Any:
+        is_equal = self.comparator(first, other, atol, rtol)
         assert isinstance(is_equal, bool), f"a comparator answers True or False, not {is_equal!r}"
         return is_equal
 

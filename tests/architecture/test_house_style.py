@@ -1,6 +1,7 @@
 """What STYLE.md asks of every file, where a machine can tell."""
 
 import ast
+import collections
 import itertools
 import re
 from pathlib import Path
@@ -126,3 +127,35 @@ def test_every_module_says_in_one_sentence_what_it_is_about(modules):
         if path.stat().st_size and not ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
     ]
     assert silent == []
+
+
+VAGUE = {"one", "found", "told", "made", "held", "given", "said", "asked"}  # what is it? the noun says it
+
+
+def bound_names(path: Path) -> set[str]:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    stored = (
+        node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    )
+    return {*stored, *(node.arg for node in ast.walk(tree) if isinstance(node, ast.arg))}
+
+
+def test_variables_are_named_by_the_noun_they_hold(modules):
+    vague = {name: words for name, path in modules.items() if (words := bound_names(path) & VAGUE)}
+    assert vague == {}
+
+
+def test_a_vague_variable_would_be_found(tmp_path):
+    path = tmp_path / "vague.py"
+    path.write_text("def f(given):\n    return [one for one in given]\n")
+    assert bound_names(path) & VAGUE == {"one", "given"}
+
+
+def test_one_class_name_means_one_thing(modules):
+    names = collections.Counter(
+        node.name
+        for path in modules.values()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    assert [name for name, count in names.items() if count > 1] == []
