@@ -14,6 +14,7 @@ from tensortap.core.settings import is_on
 from tensortap.core.steps import listen_if_requested
 from tensortap.core.tap import Tap
 from tensortap.frameworks.retention import specialise_for_torch
+from tensortap.frameworks.torch_if_loaded import torch_if_loaded
 from tensortap.recording import manual_taps
 from tensortap.recording.captured import Captured
 from tensortap.recording.destination import Destination
@@ -21,7 +22,7 @@ from tensortap.recording.manual_taps import ManualTapSource
 from tensortap.recording.model_facts import write_model_facts
 from tensortap.sources.function_names import function_path, is_inspectable
 from tensortap.sources.hooks.eager_mode import CompiledMode, refuse_compiled, run_eagerly
-from tensortap.sources.observation.point import HookSource, ObservationPoint, StopForward, torch_if_loaded
+from tensortap.sources.observation.point import HookSource, ObservationPoint, StopForward
 from tensortap.sources.probes.probes import FunctionSource
 from tensortap.sources.selection.function_sites import is_function_pattern, resolve_without_model
 from tensortap.sources.selection.missing import Missing, find_missing

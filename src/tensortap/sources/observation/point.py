@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache
 from time import time
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +21,7 @@ from tensortap.frameworks import dtensor
 from tensortap.frameworks.base import framework_of
 from tensortap.frameworks.pytree import leaves
 from tensortap.frameworks.retention import keep_unchanged
+from tensortap.frameworks.torch_if_loaded import plain_tensor_types, tensor_class, torch_if_loaded
 from tensortap.sources.sites import (
     VARIABLES,
     SelectedSite,
@@ -385,24 +385,6 @@ def _first_line_of(error: BaseException | None) -> str:
     return f"{type(error).__name__}: {error}".splitlines()[0][:200]
 
 
-def torch_if_loaded() -> Any:
-    """torch, or None; None also while torch is being imported."""
-    torch = sys.modules.get("torch")
-    return torch if hasattr(torch, "is_grad_enabled") else None
-
-
-def tensor_class() -> type:
-    """torch.Tensor, or a class without instances if torch is not loaded."""
-    torch = torch_if_loaded()
-    return _NoTensor if torch is None else torch.Tensor
-
-
-def plain_tensor_types() -> frozenset[type]:
-    """torch.Tensor and Parameter, or nothing if torch is not loaded."""
-    torch = torch_if_loaded()
-    return frozenset() if torch is None else _plain_tensor_types(torch)
-
-
 def may_be_recomputing() -> bool:
     """Whether this may be the recomputation of a checkpoint: within a backward pass, with grad enabled.
     Functions of the backward pass itself run with grad disabled."""
@@ -421,12 +403,3 @@ def recomputation_test() -> Callable[[], bool]:
 
 def always_false() -> bool:
     return False
-
-
-class _NoTensor:
-    pass
-
-
-@lru_cache(maxsize=1)
-def _plain_tensor_types(torch: Any) -> frozenset[type]:
-    return frozenset((torch.Tensor, torch.nn.Parameter))
