@@ -20,6 +20,7 @@ from tensortap.core.errors import UnsupportedValueError
 from tensortap.frameworks.base import framework_of
 from tensortap.frameworks.fingerprint import exact_key, value_fingerprint
 from tensortap.frameworks.pytree import children, is_container
+from tensortap.frameworks.torch_if_loaded import loaded_torch_summary
 
 _ATOM_TYPES = frozenset((int, str, bytes, bool, type(None), type(Ellipsis), range))
 _FLOAT_TYPES = frozenset((float, complex))
@@ -53,7 +54,7 @@ def contents_equal(before: Any, now: Any) -> bool:
 def _arrays_equal(before: Any, now: Any) -> bool:
     """Compares a prefix first: most differing arrays differ there."""
     framework = framework_of(now)
-    if framework.name == "torch" and _torch_prefix().differ_in_prefix(before, now):
+    if framework.name == "torch" and loaded_torch_summary().differ_in_prefix(before, now):
         return False
     try:
         was, described = framework.describe(before), framework.describe(now)
@@ -152,13 +153,6 @@ def _torch() -> Any:
     from tensortap.frameworks import torch  # a tensor exists, so the library is there
 
     return torch
-
-
-@lru_cache(maxsize=1)
-def _torch_prefix() -> Any:
-    from tensortap.frameworks import torch_summary
-
-    return torch_summary
 
 
 def _container_token(value: Any, deep: bool, budget: _WalkBudget) -> Hashable:

@@ -10,12 +10,12 @@ import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from tensortap.frameworks.base import Framework, framework_of
+from tensortap.frameworks.torch_if_loaded import loaded_torch_summary
 from tensortap.kernels.statistics import statistics
 
 RetentionPolicy = Callable[[Any], Any]
@@ -83,7 +83,7 @@ def summarise_value(value: Any) -> Any:
     framework = framework_of(value)
     if framework.name != "torch":
         return statistics(framework.bits(value), framework.describe(value).dtype)
-    return _torch_summarise()(value)
+    return loaded_torch_summary().summarise_tensor(value)
 
 
 _POLICIES: dict[str, RetentionPolicy] = {
@@ -106,13 +106,6 @@ def _resolve_sharing(kind: type, framework: Framework) -> RetentionPolicy:
     )
 
     return _sharing_by_type.setdefault(kind, share_copy_on_write)
-
-
-@lru_cache(maxsize=1)
-def _torch_summarise() -> RetentionPolicy:
-    from tensortap.frameworks.torch_summary import summarise_tensor
-
-    return summarise_tensor
 
 
 _MIN_SIZE = 1 << 16

@@ -18,6 +18,7 @@ from tensortap.core.dtypes import DTYPE_TABLE
 from tensortap.core.settings import is_chinese
 from tensortap.frameworks.base import Description, Framework, framework_of
 from tensortap.frameworks.pytree import children
+from tensortap.frameworks.torch_if_loaded import loaded_torch_summary
 from tensortap.kernels.statistics import Statistics, statistics
 from tensortap.render.text import ShortRepr, class_name
 from tensortap.render.words import format_number
@@ -87,7 +88,9 @@ class ValueFormatter:
 
     def _format_array(self, framework: Framework, value: Any) -> ValueText:
         description = (
-            _torch().describe_untraced(value) if framework.name == "torch" else framework.describe(value)
+            loaded_torch_summary().describe_untraced(value)
+            if framework.name == "torch"
+            else framework.describe(value)
         )
         facts = (framework.name, description.shape, description.dtype, description.device)
         shape, text, device = _array_text(*facts)
@@ -203,13 +206,6 @@ def _iterate_children(value: Any) -> Iterator[tuple[str, Any]]:
     return ((part.step, part.value) for part in children(value) or ())
 
 
-@lru_cache(maxsize=1)
-def _torch() -> Any:
-    from tensortap.frameworks import torch_summary  # a tensor exists, so torch is imported
-
-    return torch_summary
-
-
 def _statistics_or_none(
     framework: Framework, value: Any, description: Description, stats: bool
 ) -> Statistics | None:
@@ -238,9 +234,9 @@ def _compute_statistics(
 
 
 def _tensor_statistics(value: Any, description: Description, stats: bool) -> Statistics | None:
-    if not stats and _torch().is_surely_finite(value, description):
+    if not stats and loaded_torch_summary().is_surely_finite(value, description):
         return None
-    summary: Statistics | None = _torch().tensor_statistics(value)
+    summary: Statistics | None = loaded_torch_summary().tensor_statistics(value)
     return summary if summary is not None and (stats or summary.finite != summary.count) else None
 
 
@@ -258,7 +254,7 @@ def _format_statistics(summary: Statistics) -> str:
 
 def _single_number(framework: Framework, value: Any) -> float | None:
     """The only element of an array, if it is finite and can be read safely."""
-    if framework.name == "torch" and not _torch().is_readable(value):
+    if framework.name == "torch" and not loaded_torch_summary().is_readable(value):
         return None
     try:
         item = value.item()

@@ -128,6 +128,12 @@ def describe_repeats(rows: Sequence[ValueRow], has_steps: bool, has_ranks: bool)
     return ", ".join(words)
 
 
+def join_some(names: Sequence[str], most: int) -> str:
+    """The first names, and how many more there are."""
+    more = f", ... {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
 def join_notes(rows: Sequence[ValueRow]) -> str:
     return ", ".join(dict.fromkeys(row.note for row in rows if row.note))
 

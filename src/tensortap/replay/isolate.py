@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -22,6 +22,13 @@ def preserved_state(model: Any) -> Iterator[None]:
         undo.callback(_save_random_states())
         undo.callback(save_steps())
         yield
+
+
+def call_model(model: Any, batch: Any) -> Any:
+    """`model(**batch)`, `model(*batch)` or `model(batch)`, by the type of the batch."""
+    if isinstance(batch, Mapping):
+        return model(**batch)
+    return model(*batch) if isinstance(batch, (tuple, list)) else model(batch)
 
 
 def _save_buffers(model: Any) -> Callable[[], None]:

@@ -12,7 +12,7 @@ from tensortap.comparison.alignment.fused import find_fused
 from tensortap.comparison.layout.layouts import Layout, apply_ops, find_layout
 from tensortap.comparison.layout.sampling import ArrayOp, relative_distance
 from tensortap.comparison.matching.match import Matching
-from tensortap.comparison.sharding.derived import ReorderedRef, load_numbers
+from tensortap.comparison.sharding.derived import ReorderedRef, load_numbers, reordered_entry
 from tensortap.comparison.sides.entry import Entry, Side, ValueRef, module_of, numeric_operand, split_name
 from tensortap.comparison.sides.leaf import Operand
 from tensortap.comparison.values.noise import UNIT_ROUNDOFF
@@ -87,7 +87,7 @@ def _sample(operand: Operand) -> Array:
 
 
 def _apply_layout(reference: Entry, candidate: Entry, layout: Layout) -> AlignedLayouts:
-    a, b = _reorder(reference, layout.a), _reorder(candidate, layout.b)
+    a, b = reordered_entry(reference, layout.a), reordered_entry(candidate, layout.b)
     replacement = replace(
         reference,
         reference=InverseReorderedRef(a.reference, candidate.reference, layout.b),
@@ -95,13 +95,6 @@ def _apply_layout(reference: Entry, candidate: Entry, layout: Layout) -> Aligned
         checksum="",
     )
     return AlignedLayouts(a, b, replacement, layout)
-
-
-def _reorder(entry: Entry, ops: tuple[ArrayOp, ...]) -> Entry:
-    if not ops:
-        return entry
-    shape = apply_ops(ops, np.empty(entry.shape, np.bool_)).shape
-    return replace(entry, reference=ReorderedRef(entry.reference, ops), shape=shape, checksum="")
 
 
 Fused = Mapping[str, Sequence[str]]

@@ -30,7 +30,7 @@ from tensortap.frameworks.torch_precision import (
 from tensortap.readers.run import Run
 from tensortap.recording.capture import capture
 from tensortap.recording.edit import edit
-from tensortap.replay.isolate import preserved_state
+from tensortap.replay.isolate import call_model, preserved_state
 from tensortap.sinks.run_directory import RunDirectory
 from tensortap.sources.selection.select import resolve_patterns
 from tensortap.sources.sites import require_module
@@ -250,10 +250,7 @@ class _PerturbedReruns:
             batch(model)
             return
         with torch.set_grad_enabled(has_gradients):
-            if isinstance(batch, Mapping):
-                output = model(**batch)
-            else:
-                output = model(*batch) if isinstance(batch, (tuple, list)) else model(batch)
+            output = call_model(model, batch)
             if has_gradients:
                 _total_loss(output).backward()  # type: ignore[no-untyped-call]
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tensortap.comparison.noise.floor import EntryKey, Floor, NoiseMeasurements
+from tensortap.comparison.noise.floor import Floor, NoiseMeasurements, entry_key
 from tensortap.comparison.sides.entry import Entry
 from tensortap.comparison.values.metrics import measure
 from tensortap.comparison.values.noise import DEFAULT_LIMIT, UNIT_ROUNDOFF, Noise, analytic_noise
@@ -108,8 +108,8 @@ def floor_from_isolated_runs(
         measurements.add(_ULP_RERUN, other, measure(base_value.load(), own.load()), _ROUNDING_SHARE)
     floor = measurements.floor(skipped, DEFAULT_LIMIT)
     pairs = (base or runs.converted).pairs
-    dtypes = {_entry_key(other): coarsest_dtype(other.dtype, own.dtype) for other, own in pairs}
-    rows = {_entry_key(other): max(math.prod(other.shape[:-1]), 1) for other, _ in pairs}
+    dtypes = {entry_key(other): coarsest_dtype(other.dtype, own.dtype) for other, own in pairs}
+    rows = {entry_key(other): max(math.prod(other.shape[:-1]), 1) for other, _ in pairs}
     widest: dict[str, float] = {}
     for key, value_noise in floor.noise.items():
         widest[key[0]] = max(widest.get(key[0], 0.0), value_noise.column)
@@ -130,16 +130,12 @@ def _pair_with_base(
     run: TeacherForcedRun | None, base: TeacherForcedRun | None
 ) -> Iterator[tuple[Entry, Entry, Entry]]:
     """Per value of a run: the reference entry, the entry to compare with (of the base, if any), the own."""
-    base_pairs = {} if base is None else {_entry_key(own): (other, own) for other, own in base.pairs}
+    base_pairs = {} if base is None else {entry_key(own): (other, own) for other, own in base.pairs}
     for other, own in [] if run is None else run.pairs:
         if base is None:
             yield other, other, own
-        elif _entry_key(own) in base_pairs:
-            yield *base_pairs[_entry_key(own)], own
-
-
-def _entry_key(entry: Entry) -> EntryKey:
-    return entry.name, entry.first_step, entry.call, entry.first_rank
+        elif entry_key(own) in base_pairs:
+            yield *base_pairs[entry_key(own)], own
 
 
 def _widen_short_columns(noise: Noise, rows: int, widest: float) -> Noise:

@@ -31,7 +31,7 @@ from tensortap.frameworks.torch_precision import (
 from tensortap.kernels.hashing import checksum
 from tensortap.recording.capture import capture
 from tensortap.recording.model_facts import describe_model
-from tensortap.replay.isolate import preserved_state
+from tensortap.replay.isolate import call_model, preserved_state
 from tensortap.replay.layouts import align_layouts
 from tensortap.replay.reference import ReferenceActivations
 from tensortap.sources.hooks.eager_mode import run_eagerly
@@ -106,12 +106,8 @@ def run_batch(model: Any, batch: Any) -> None:
     with torch.no_grad():
         if callable(batch):
             batch(model)
-            return
-        arguments = _copy_batch(batch)
-        if isinstance(arguments, Mapping):
-            model(**arguments)
         else:
-            model(*arguments) if isinstance(arguments, (tuple, list)) else model(arguments)
+            call_model(model, _copy_batch(batch))
 
 
 def is_model(value: Any) -> bool:

@@ -124,4 +124,5 @@ def _may_be_reordered(pair: EntryPair, metrics: Metrics) -> bool:
 
 
 def _reorder(entry: Entry, ops: Sequence[ArrayOp]) -> Entry:
+    """The entry in another layout; reports show its recorded shape."""
     return replace(entry, reference=ReorderedRef(entry.reference, tuple(ops)))

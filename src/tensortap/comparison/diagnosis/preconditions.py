@@ -13,6 +13,7 @@ from tensortap.comparison.sides import run_facts
 from tensortap.comparison.sides.entry import Entry, Side, module_of
 from tensortap.core.errors import TensortapError
 from tensortap.kernels.decode import Array
+from tensortap.render.words import join_some
 
 Topic = Literal[
     "weights", "inputs", "configuration", "packages", "code", "randomness", "environment", "ranks"
@@ -82,10 +83,12 @@ def _compare_digests(a: Mapping[str, Any], b: Mapping[str, Any], matched: Matchi
     ]
     if differing:
         description = f"{len(differing)} of {len(common)} weights differ{_describe_dtypes(differing, common)}"
-        return Explanation("weights", f"{description}: {_join_some(differing)}", tuple(differing))
+        return Explanation("weights", f"{description}: {join_some(differing, _MAX_SHOWN)}", tuple(differing))
     if any(unmatched.values()):
         counts = [
-            f"{len(names)} only in {side}: {_join_some(names)}" for side, names in unmatched.items() if names
+            f"{len(names)} only in {side}: {join_some(names, _MAX_SHOWN)}"
+            for side, names in unmatched.items()
+            if names
         ]
         description = f"the models do not have the same weights: {'; '.join(counts)}"
         return Explanation("weights", description, (*unmatched["A"], *unmatched["B"]), are_unmatched=True)
@@ -195,7 +198,7 @@ def _explain_run_facts(a: Side, b: Side) -> list[Explanation]:
         facts = [run_facts.extract_facts(topic, side.metadata) for side in (a, b)]
         differing = run_facts.describe_differences(*facts)
         if differing:
-            text = f"{_headline(topic, len(differing))}: {_join_some(list(differing.values()))}"
+            text = f"{_headline(topic, len(differing))}: {join_some(list(differing.values()), _MAX_SHOWN)}"
             explanations.append(Explanation(topic, text, tuple(differing)))
         elif all(facts):
             explanations.append(Explanation(topic, f"{topic}: the same", state="equal"))
@@ -218,8 +221,3 @@ def _explain_ranks(a: Side, b: Side) -> list[Explanation]:
 
 def _describe_ranks(ranks: list[int]) -> str:
     return f"rank {ranks[0]}" if len(ranks) == 1 else f"{len(ranks)} ranks"
-
-
-def _join_some(names: Sequence[str]) -> str:
-    more = f", ... {len(names) - _MAX_SHOWN} more" if len(names) > _MAX_SHOWN else ""
-    return ", ".join(names[:_MAX_SHOWN]) + more

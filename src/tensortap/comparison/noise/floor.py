@@ -41,6 +41,10 @@ _FEW_ROWS, _COLUMN_SLACK = 16, 4.0
 EntryKey = tuple[str, int, int, int]  # name, step, call, rank
 
 
+def entry_key(entry: Entry) -> EntryKey:
+    return entry.name, entry.first_step, entry.call, entry.first_rank
+
+
 @dataclass(frozen=True, slots=True)
 class Floor:
     """The noise of every value of a run.
@@ -74,8 +78,7 @@ class Floor:
         (from the lowest precision before it, `dtype`, and the number of layers, `depth`)."""
         if not self.noise:
             return analytic_noise(dtype or entry.dtype, depth)
-        key = entry.name, entry.first_step, entry.call, entry.first_rank
-        noise = self.noise.get(key) or self._loosest.get(entry.name)
+        noise = self.noise.get(entry_key(entry)) or self._loosest.get(entry.name)
         if noise is None:
             return analytic_noise(dtype or entry.dtype, depth)
         return noise if noise.limit == self.limit else replace(noise, limit=self.limit)
@@ -156,7 +159,7 @@ class NoiseMeasurements:
         """Add the difference of one value; `share` of it is noise, for small arrays all of it.
 
         A value of another shape, or with another NaN, is not measured."""
-        key = entry.name, entry.first_step, entry.call, entry.first_rank
+        key = entry_key(entry)
         noise = self._noise.setdefault(rerun, {})
         if metrics.reason or metrics.disagreeing or metrics.is_opaque:
             self._reshaped.add(entry.name)

@@ -12,6 +12,7 @@ from tensortap.comparison.runs.result import ComparisonResult, Coverage
 from tensortap.comparison.sides.entry import Entry
 from tensortap.comparison.values.metrics import Metrics
 from tensortap.comparison.values.noise import DEFAULT_LIMIT, INTRINSIC_ROUNDING, UNIT_ROUNDOFF
+from tensortap.render.words import join_some
 
 _MAX_SHOWN = 8
 _NUMBER = re.compile(r"(?<=\s)[\d,]*\d")
@@ -81,7 +82,9 @@ def layout_lines(comparison: ComparisonResult) -> list[str]:
     for alignment in comparison.plans:
         if alignment.is_layout_change:
             names_by_layout.setdefault(alignment.summary, []).append(alignment.name)
-    layouts = "; ".join(f"{layout}: {_join_some(names)}" for layout, names in names_by_layout.items())
+    layouts = "; ".join(
+        f"{layout}: {join_some(names, _MAX_SHOWN)}" for layout, names in names_by_layout.items()
+    )
     return [f"equal up to {layouts}"] if layouts else []
 
 
@@ -119,13 +122,13 @@ def gap_lines(coverage: Coverage) -> list[str]:
     """What was not compared: unmatched, unreadable, unaligned and opaque values."""
     unmatched = (("only in A", coverage.only_a), ("only in B", coverage.only_b))
     lines = [
-        f"gap: {len(entries):,} {label}: {_join_some(list(map(str, entries)))}"
+        f"gap: {len(entries):,} {label}: {join_some(list(map(str, entries)), _MAX_SHOWN)}"
         for label, entries in unmatched
         if entries
     ]
     for label, reasons in (("unreadable", coverage.unreadable), ("not aligned", coverage.unaligned)):
         for names, reason in _group_by_reason(reasons):
-            lines.append(f"gap: {len(names):,} {label}: {_join_some(names)}: {reason}")
+            lines.append(f"gap: {len(names):,} {label}: {join_some(names, _MAX_SHOWN)}: {reason}")
     lines += [f"gap: {problem}" for problem in coverage.problems]
     if coverage.behind_ties:
         lines.append(f"gap: {coverage.behind_ties:,} differ more, behind near ties that fell otherwise")
@@ -255,8 +258,3 @@ def _describe_metrics(metrics: Metrics | None) -> list[str]:
 def _describe_dtypes(a: Entry, b: Entry) -> str:
     a_type, b_type = (f"{entry.dtype} {list(entry.shape)}" for entry in (a, b))
     return a_type if a_type == b_type else f"{a_type} against {b_type}"
-
-
-def _join_some(names: Sequence[str]) -> str:
-    more = f", ... {len(names) - _MAX_SHOWN} more" if len(names) > _MAX_SHOWN else ""
-    return ", ".join(names[:_MAX_SHOWN]) + more

@@ -155,6 +155,8 @@ class UnresolvedRef(NamedTuple):
 
 def reordered_entry(entry: Entry, ops: tuple[ArrayOp, ...]) -> Entry:
     """The entry after these ops, with its new shape."""
+    if not ops:
+        return entry
     shape = apply_ops(ops, np.empty(entry.shape, np.bool_)).shape
     return replace(entry, reference=ReorderedRef(entry.reference, ops), shape=shape, checksum="")
 
