@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tensortap.cli.doctor import _EXTRAS
+from tensortap.cli.commands.doctor import _EXTRAS
 from tensortap.core.dtypes import ARRAY_LIBRARIES
 from tensortap.core.launchers import LAUNCHERS, is_launcher_variable
 from tensortap.core.ranks import RankInfo, from_launcher

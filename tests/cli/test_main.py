@@ -5,13 +5,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from importlib import import_module
 from pathlib import Path
 
 import click
 import pytest
 
 import tensortap as package
+from tensortap.cli.group import CommandGroup
 from tensortap.cli.main import COMMANDS, main
 
 ASK = "import sys; from tensortap.cli.main import main; code = main(sys.argv[1:]); "
@@ -25,7 +25,7 @@ def fresh(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_of_the_table_has_a_file_and_help(name, tensortap):
-    command = import_module(f"tensortap.cli.{name}").command
+    command = CommandGroup(COMMANDS).get_command(click.Context(click.Command("tensortap")), name)
     assert isinstance(command, click.Command)
     said = tensortap(name, "--help")
     assert (said.code, said.err) == (0, "")
@@ -38,7 +38,7 @@ WITHOUT_JSON = {"completion"}
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_can_answer_in_json(name):
-    command = import_module(f"tensortap.cli.{name}").command
+    command = CommandGroup(COMMANDS).get_command(click.Context(click.Command("tensortap")), name)
     options = {word for parameter in command.params for word in parameter.opts}
     assert ("--json" in options) is (name not in WITHOUT_JSON)
 
@@ -214,7 +214,7 @@ def test_an_output_that_is_closed_is_no_error(make_run, closed):
 @pytest.mark.parametrize("strict", ["0", "1"])
 def test_a_mistake_of_ours_is_raised_where_it_is_looked_for(monkeypatch, tensortap, make_run, strict):
     monkeypatch.setenv("TENSORTAP_STRICT", strict)
-    monkeypatch.setattr("tensortap.cli.ls.summarize_run", lambda *_: int("no number"))
+    monkeypatch.setattr("tensortap.cli.commands.ls.summarize_run", lambda *_: int("no number"))
     if strict == "0":
         assert tensortap("ls", make_run()).code == 2
         return

@@ -9,10 +9,10 @@ from importlib import import_module
 from pathlib import Path
 
 import click
-from click.shell_completion import CompletionItem, shell_complete
+from click.shell_completion import CompletionItem, get_completion_class, shell_complete
 
 import tensortap
-from tensortap.cli.output import MISSING, REFUSED, USAGE, note, printable
+from tensortap.cli.output import MISSING, REFUSED, USAGE, note, printable, write
 from tensortap.core.errors import (
     CorruptRunError,
     NoRunError,
@@ -28,8 +28,8 @@ from tensortap.core.settings import is_strict
 
 _PACKAGE_FOLDER = os.path.dirname(tensortap.__file__) + os.sep
 _WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
-COMPLETION_VARIABLE = "_TENSORTAP_COMPLETE"
-PROGRAM_NAMES = ("tensortap", "tt")
+_COMPLETION_VARIABLE = "_TENSORTAP_COMPLETE"
+_PROGRAM_NAMES = ("tensortap", "tt")
 _INTERRUPTED, _BROKEN_PIPE = 130, 141  # as a shell reports SIGINT and SIGPIPE
 _EXIT_CODES: tuple[tuple[tuple[type[Exception], ...], int], ...] = (
     ((RefusedError, UntrustedFileError), REFUSED),
@@ -142,7 +142,9 @@ class CommandGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self.table:
             return None
-        command: click.Command = import_module(f"tensortap.cli.{cmd_name}").command
+        if cmd_name == completion.name:
+            return completion
+        command: click.Command = import_module(f"tensortap.cli.commands.{cmd_name}").command
         return command
 
     def resolve_command(
@@ -159,16 +161,19 @@ class CommandGroup(click.Group):
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         names = [CompletionItem(name, help=description) for name, description in self.table.items()]
         options = click.Command.shell_complete(self, ctx, incomplete)
-        return [completion for completion in names if completion.value.startswith(incomplete)] + options
+        return [suggestion for suggestion in names if suggestion.value.startswith(incomplete)] + options
 
 
 def _invoke(commands: Mapping[str, str], arguments: list[str]) -> int | None:
     """Like click's `main`, which would exit the process on a broken pipe."""
     script_name = Path(sys.argv[0]).name
-    program, group = script_name if script_name in PROGRAM_NAMES else PROGRAM_NAMES[0], CommandGroup(commands)
-    completion = os.environ.get(COMPLETION_VARIABLE)
-    if completion:
-        return shell_complete(group, {}, program, COMPLETION_VARIABLE, completion)
+    program, group = (
+        script_name if script_name in _PROGRAM_NAMES else _PROGRAM_NAMES[0],
+        CommandGroup(commands),
+    )
+    instruction = os.environ.get(_COMPLETION_VARIABLE)
+    if instruction:
+        return shell_complete(group, {}, program, _COMPLETION_VARIABLE, instruction)
     try:
         with group.make_context(program, list(arguments)) as ctx:
             exit_code: int | None = group.invoke(ctx)
@@ -176,6 +181,25 @@ def _invoke(commands: Mapping[str, str], arguments: list[str]) -> int | None:
         exit_code = exit_request.exit_code
     sys.stdout.flush()  # here, where a broken pipe is handled
     return exit_code
+
+
+_COMPLETION_HELP = """Print what a shell needs to complete tensortap and tt.
+
+\b
+  bash  eval "$(tensortap completion bash)"        in ~/.bashrc
+  zsh   eval "$(tensortap completion zsh)"         in ~/.zshrc
+  fish  tensortap completion fish > ~/.config/fish/completions/tensortap.fish"""
+
+
+@click.command(help=_COMPLETION_HELP)
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    completion_class = get_completion_class(shell)
+    assert completion_class is not None  # click ships all three
+    for name in _PROGRAM_NAMES:
+        shell_completion = completion_class(click.Command(name), {}, name, _COMPLETION_VARIABLE)
+        # Not source(): it starts the shell to get its version.
+        write(shell_completion.source_template % shell_completion.source_vars())
 
 
 @click.pass_context

@@ -2,7 +2,7 @@
 
 import sys
 
-# The file cli/<name>.py holds `command`, a click command that returns its exit code (None for 0).
+# The file cli/commands/<name>.py holds `command`, a click command that returns its exit code (None for 0).
 COMMANDS = {
     "view": "runs, traces and comparisons in a browser",
     "run": "run any program, unedited: its metadata, and what --tap selects in its models",

@@ -20,7 +20,7 @@ from tensortap.readers.listing import summarize_run
 pytestmark = pytest.mark.process
 
 TENSORTAP = str(Path(sys.executable).with_name("tensortap"))
-EXAMPLES = Path(__file__).parents[2] / "examples" / "unedited"
+EXAMPLES = Path(__file__).parents[3] / "examples" / "unedited"
 Done = subprocess.CompletedProcess[str]
 
 SEVERAL = """

@@ -21,7 +21,7 @@ from tensortap.launcher.outcome import write_interpreter_facts
 pytestmark = pytest.mark.process
 
 TENSORTAP = str(Path(sys.executable).with_name("tensortap"))
-EXAMPLES = Path(__file__).parents[2] / "examples" / "unedited"
+EXAMPLES = Path(__file__).parents[3] / "examples" / "unedited"
 Done = subprocess.CompletedProcess[str]
 
 
@@ -485,7 +485,7 @@ def test_what_was_a_problem_before_stays_one_when_the_interpreter_tells_nothing(
 
 
 def test_starting_a_program_waits_for_no_numpy():
-    code = "import sys, tensortap.cli.run; print('numpy' in sys.modules)"
+    code = "import sys, tensortap.cli.commands.run; print('numpy' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
 
