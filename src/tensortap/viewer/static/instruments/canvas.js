@@ -1,7 +1,7 @@
 // @ts-check
-/** @file A canvas that is as sharp as its screen, and draws at most once per frame. */
+/** @file A canvas that is as sharp as its screen, and draws at most once per frame; the axis below a drawing. */
 
-import { onTheme } from "../theme.js";
+import { ink, onTheme } from "../theme.js";
 
 /**
  * @param {HTMLCanvasElement} canvas
@@ -60,4 +60,29 @@ export function tip(signal) {
       made.hidden = true;
     },
   };
+}
+
+export const AXIS_HEIGHT = 16;
+
+/**
+ * A line below a drawing, with a label at each end and one between them.
+ * @param {CanvasRenderingContext2D} context
+ * @param {number} width
+ * @param {number} height
+ * @param {[string, string, string]} labels
+ */
+export function axis(context, width, height, [low, quantity, high]) {
+  context.fillStyle = ink("line");
+  context.fillRect(0, height - AXIS_HEIGHT, width, 1);
+  context.font = `10.5px ${ink("mono")}`;
+  context.fillStyle = ink("faint");
+  context.textBaseline = "bottom";
+  for (const [text, at, align] of /** @type {[string, number, CanvasTextAlign][]} */ ([
+    [low, 0, "left"],
+    [width < 190 ? "" : quantity, width / 2, "center"],
+    [high, width, "right"],
+  ])) {
+    context.textAlign = align;
+    context.fillText(text, at, height);
+  }
 }

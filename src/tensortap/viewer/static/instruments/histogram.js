@@ -2,12 +2,9 @@
 /** @file How values are spread: one filled shape, others as lines over it. */
 
 import { brief } from "../format.js";
-import { ink } from "../theme.js";
-import { sketch, tip } from "./canvas.js";
+import { AXIS_HEIGHT, axis, sketch, tip } from "./canvas.js";
 
 /** @typedef {{edges: number[], counts: number[], colour: string, label: string, isFilled?: boolean}} Spread */
-
-const BOTTOM = 16;
 
 export class Histogram {
   /** @param {HTMLCanvasElement} canvas @param {AbortSignal} signal */
@@ -45,22 +42,11 @@ export class Histogram {
     const [low, high] = this.range();
     const most = Math.max(...this.spreads.flatMap((one) => heights(one, this.isLog)), 1e-9);
     const x = (/** @type {number} */ value) => ((value - low) / (high - low)) * (width - 2) + 1;
-    const y = (/** @type {number} */ value) => height - BOTTOM - (value / most) * (height - BOTTOM - 6);
-    for (const spread of this.spreads)
-      outline(context, spread, heights(spread, this.isLog), x, y, height - BOTTOM);
-    context.fillStyle = ink("line");
-    context.fillRect(0, height - BOTTOM, width, 1);
-    context.font = `10.5px ${ink("mono")}`;
-    context.fillStyle = ink("faint");
-    context.textBaseline = "bottom";
-    for (const [text, at, align] of /** @type {[string, number, CanvasTextAlign][]} */ ([
-      [this.said(low), 0, "left"],
-      [width < 190 ? "" : this.isLog ? "value · log count" : "value · count", width / 2, "center"],
-      [this.said(high), width, "right"],
-    ])) {
-      context.textAlign = align;
-      context.fillText(text, at, height);
-    }
+    const bottom = height - AXIS_HEIGHT;
+    const y = (/** @type {number} */ value) => bottom - (value / most) * (bottom - 6);
+    for (const spread of this.spreads) outline(context, spread, heights(spread, this.isLog), x, y, bottom);
+    const quantity = this.isLog ? "value · log count" : "value · count";
+    axis(context, width, height, [this.said(low), quantity, this.said(high)]);
   }
 
   /** @param {PointerEvent} event @param {number} width */

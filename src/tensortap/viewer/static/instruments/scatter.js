@@ -3,10 +3,9 @@
 
 import { brief } from "../format.js";
 import { ink } from "../theme.js";
-import { sketch } from "./canvas.js";
+import { AXIS_HEIGHT, axis, sketch } from "./canvas.js";
 import { line } from "./strokes.js";
 
-const BOTTOM = 16;
 const POINT = 2; // pixels
 
 export class Scatter {
@@ -30,7 +29,7 @@ export class Scatter {
     const [low, high] = ends(this.points.flat());
     const x = (/** @type {number} */ value) => ((value - low) / (high - low)) * (width - 6) + 3;
     const y = (/** @type {number} */ value) =>
-      height - BOTTOM - 3 - ((value - low) / (high - low)) * (height - BOTTOM - 6);
+      height - AXIS_HEIGHT - 3 - ((value - low) / (high - low)) * (height - AXIS_HEIGHT - 6);
     context.strokeStyle = ink("faint");
     context.setLineDash([3, 3]);
     line(context, x(low), y(low), x(high), y(high));
@@ -41,30 +40,7 @@ export class Scatter {
         if ((one !== other) === isApart)
           context.fillRect(x(one) - POINT / 2, y(other) - POINT / 2, POINT, POINT);
     }
-    this.label(context, width, height, low, high);
-  }
-
-  /**
-   * @param {CanvasRenderingContext2D} context
-   * @param {number} width
-   * @param {number} height
-   * @param {number} low
-   * @param {number} high
-   */
-  label(context, width, height, low, high) {
-    context.fillStyle = ink("line");
-    context.fillRect(0, height - BOTTOM, width, 1);
-    context.font = `10.5px ${ink("mono")}`;
-    context.fillStyle = ink("faint");
-    context.textBaseline = "bottom";
-    for (const [text, at, align] of /** @type {[string, number, CanvasTextAlign][]} */ ([
-      [brief(low), 0, "left"],
-      [width < 190 ? "" : "A across, B up", width / 2, "center"],
-      [brief(high), width, "right"],
-    ])) {
-      context.textAlign = align;
-      context.fillText(text, at, height);
-    }
+    axis(context, width, height, [brief(low), "A across, B up", brief(high)]);
   }
 }
 
