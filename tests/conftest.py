@@ -87,13 +87,6 @@ def nothing_is_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
     assert is_marked or not _started, f"not marked as process, and starts {_started}"
 
 
-@pytest.fixture
-def installed_packages_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """setuptools, which another test's compiler may have imported, leaves on the path what it brings along:
-    taken for installed, that asks for an environment of its own."""
-    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if not entry.endswith("_vendor")])
-
-
 def _touchable() -> dict[str, object]:
     """What a tool of this kind could change for the whole process."""
     return {

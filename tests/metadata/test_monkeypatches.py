@@ -165,6 +165,31 @@ def test_a_module_changing_itself_is_its_own_affair(find: Any) -> None:
     assert find("import net\n", net=net) == {}
 
 
+def test_what_a_first_scan_explained_is_named_once_it_is_replaced(find: Any) -> None:
+    net = "from torch.nn.functional import relu\ndef helper(x): pass\n"
+    program = """\
+import net, torch
+from tensortap.metadata.monkeypatches import find_modifications
+assert find_modifications(budget=30).replaced == {}
+assert find_modifications(budget=30).replaced == {}
+net.helper = net.relu
+net.relu = torch.nn.functional.silu
+"""
+    assert list(find(program, net=net)) == ["net.helper"]
+
+
+def test_a_module_loaded_again_from_another_source_is_read_again(find: Any) -> None:
+    program = """\
+import importlib, net, pathlib, torch
+from tensortap.metadata.monkeypatches import find_modifications
+assert find_modifications(budget=30).replaced == {}
+pathlib.Path("net.py").write_text("def relu(x): return max(x, 0)  # written here\\n")
+importlib.reload(net)
+net.relu = torch.nn.functional.relu
+"""
+    assert list(find(program, net="from torch.nn.functional import relu\n")) == ["net.relu"]
+
+
 def test_the_look_ends_within_its_budget() -> None:
     from tensortap.metadata.monkeypatches import find_modifications
 

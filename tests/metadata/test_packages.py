@@ -44,6 +44,15 @@ def test_every_installed_distribution_is_listed() -> None:
     assert {"torch", "numpy", "pytest", "typing-extensions"} <= listed
 
 
+def test_copies_that_setuptools_brings_along_are_not_installed(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vendored = home / "setuptools" / "_vendor"
+    _install(vendored, "brought-along", {})
+    monkeypatch.setattr(sys, "path", [*sys.path, str(vendored)])
+    assert "brought-along" not in {package.key for package in list_installed()}
+
+
 def test_listing_everything_is_quick() -> None:
     began = time.process_time()
     packages_info(list_installed())

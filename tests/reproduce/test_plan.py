@@ -19,7 +19,7 @@ from tensortap.readers.run import Run
 from tensortap.reproduce.plan import ReproductionOptions, ReproductionPlan, ReproductionResult
 from tensortap.reproduce.recorded import MissingRequirementError
 
-pytestmark = [pytest.mark.process, pytest.mark.usefixtures("installed_packages_only")]
+pytestmark = pytest.mark.process
 
 # Dumps the bytes of every file it was started beside, so that equal values mean equal files.
 PROGRAM = b"""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import inspect
 import sys
 import time
+import weakref
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from types import FunctionType, ModuleType
@@ -47,12 +49,16 @@ def find_modifications(budget: float = TIME_BUDGET) -> RuntimeModifications:
 
 
 def _find_replaced(module: ModuleType, scan: ModuleScan) -> dict[str, dict[str, str]]:
-    suspects = list(scan.suspects(module))
+    suspects = [suspect for suspect in scan.suspects(module) if suspect not in _cleared]
     definitions = read_definitions(module) if suspects else None
-    pairs = ((suspect, _find_original(suspect, definitions, scan.owners)) for suspect in suspects)
-    return {
-        suspect.path: original | _describe_replacement(suspect) for suspect, original in pairs if original
-    }
+    replaced = {}
+    for suspect in suspects:
+        original = _find_original(suspect, definitions, scan.owners)
+        if original is not None:
+            replaced[suspect.path] = original | _describe_replacement(suspect)
+        elif not suspect.is_by_program:
+            _cleared.add(suspect)
+    return replaced
 
 
 def _find_original(
@@ -62,9 +68,7 @@ def _find_original(
     body = _defining_body(suspect, definitions)
     definition = body.find(suspect.name) if body is not None else None
     # A library cannot have imported, nor been decorated with, what the program defines.
-    if suspect.name_owner.kind != "program" and (
-        suspect.value_owner.kind == "program" or _is_mock(suspect.value)
-    ):
+    if suspect.is_by_program:
         return (
             _original_in_source(suspect, definition)
             or _original_in_base(suspect)
@@ -188,14 +192,49 @@ class Suspect:
     name_owner: CodeOwner
 
     @property
+    def body(self) -> ModuleType | type:
+        """Whose name it is: the class, or the module."""
+        return self.module if self.cls is None else self.cls
+
+    @property
     def path(self) -> str:
         inner = f"{self.cls.__qualname__}." if self.cls is not None else ""
         return f"{self.module.__name__}.{inner}{self.name}"
 
     @property
+    def is_by_program(self) -> bool:
+        """Whether the program, or a mock, gave a library the value."""
+        is_from_program = self.value_owner.kind == "program" or _is_mock(self.value)
+        return self.name_owner.kind != "program" and is_from_program
+
+    @property
     def is_stand_in(self) -> bool:
         """Whether it is a mock or a partial, which stand in for a function."""
         return _classify(type(self.value)) == "stand-in"
+
+
+class ClearedSuspects:
+    """Suspects whose source was read and explains them, for later scans: reading takes as long as scanning.
+    Holds weak references, so values can be collected, and another at the same address is not mistaken."""
+
+    def __init__(self) -> None:
+        self._references: dict[str, tuple[weakref.ref[Any], ...]] = {}
+
+    def __contains__(self, suspect: Suspect) -> bool:
+        references = self._references.get(suspect.path)
+        if references is None:
+            return False
+        value, body, spec = references
+        return value() is suspect.value and body() is suspect.body and spec() is suspect.module.__spec__
+
+    def add(self, suspect: Suspect) -> None:
+        with suppress(TypeError):  # what has no weak references is read again at each scan
+            # A module that is loaded again, perhaps from a changed source, has a new spec.
+            held = (suspect.value, suspect.body, suspect.module.__spec__)
+            self._references[suspect.path] = tuple(map(weakref.ref, held))
+
+
+_cleared = ClearedSuspects()
 
 
 class ModuleScan:

@@ -26,6 +26,7 @@ from tensortap.metadata.redaction import without_credentials
 
 # Listed whenever they are installed, imported or not.
 ALWAYS_LISTED = tuple(library.name for library in ARRAY_LIBRARIES if library.is_always_recorded)
+_VENDORED = os.path.join("setuptools", "_vendor")
 _FIELD = re.compile(r"^(Name|Version):[ \t]*(.*?)[ \t]*$", re.MULTILINE)
 _TOP_LEVEL = re.compile(r"^([^/,\n]+)[/,]", re.MULTILINE)
 
@@ -89,10 +90,15 @@ class Package:
 def list_installed() -> list[Package]:
     """Every distribution once, sorted by name; the first on sys.path is the one imports find."""
     packages: dict[str, Package] = {}
-    for package in map(_read_package, distributions()):
+    for package in map(_read_package, distributions(path=_installation_folders())):
         if package is not None:
             packages.setdefault(package.key, package)
     return [packages[key] for key in sorted(packages)]
+
+
+def _installation_folders() -> list[str]:
+    """sys.path without what setuptools, once imported, appends: copies of libraries for its own use."""
+    return [folder for folder in sys.path if not str(folder).endswith(_VENDORED)]
 
 
 def packages_info(packages: list[Package]) -> dict[str, Any]:

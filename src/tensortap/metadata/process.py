@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
+from functools import cache
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -120,6 +121,20 @@ def is_installed_file(file: str) -> bool:
         for folder in _ENVIRONMENT_FOLDERS
     )
     return file.startswith(tuple(prefixes)) or any(part in file for part in _PACKAGE_FOLDERS)
+
+
+def resolve_file(file: str) -> str:
+    """The real path of a file that a module was imported from, looked up once per process."""
+    return _resolve(file) if os.path.isabs(file) else os.path.realpath(file)
+
+
+@cache
+def _resolve(path: str) -> str:
+    """As os.path.realpath, with the answers for the folders above shared by all files below them."""
+    folder, name = os.path.split(path)
+    if name in ("", os.curdir, os.pardir) or os.path.islink(path):
+        return os.path.realpath(path)
+    return os.path.join(_resolve(folder), name)
 
 
 def is_below(path: str, folder: str) -> bool:

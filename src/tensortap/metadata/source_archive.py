@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tensortap.metadata.git import is_secret_file
-from tensortap.metadata.process import ProgramStart, is_below, is_installed_file
+from tensortap.metadata.process import ProgramStart, is_below, is_installed_file, resolve_file
 
 CODE_FOLDER = "code"  # below the internal folder of a run
 SOURCES_FILE = "sources.tar"
@@ -91,7 +91,7 @@ def _source_root(start: ProgramStart) -> str | None:
 def _imported_files(root: str) -> Iterator[str]:
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
-        path = os.path.realpath(file) if isinstance(file, str) else ""
+        path = resolve_file(file) if isinstance(file, str) else ""
         if is_below(path, root) and not is_installed_file(path) and os.path.isfile(path):
             yield path
 

@@ -20,7 +20,7 @@ from tests.proof import sampled
 from tensortap.cli.main import main
 from tensortap.readers.run import Run
 
-pytestmark = [pytest.mark.process, pytest.mark.usefixtures("installed_packages_only")]
+pytestmark = pytest.mark.process
 
 SECRET = "hunter2-a8Fk2Lm9"
 MODEL = """

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.proof import sampled
 
-pytestmark = [pytest.mark.process, pytest.mark.usefixtures("installed_packages_only")]
+pytestmark = pytest.mark.process
 
 TENSORTAP = str(Path(sys.executable).with_name("tensortap"))
 LEAVES = "import os, tempfile\nos.chdir(tempfile.gettempdir())\n"
