@@ -77,9 +77,10 @@ def test_closed_it_can_be_opened_again(job):
 
 def test_without_credit_no_snapshot_is_made_and_what_was_skipped_is_told(job, raw):
     assert ask(raw, FrameKind.TAP, tap=7, patterns=["0"]).kind is FrameKind.OK
-    job.step(20)
-    steps = [expect(raw, {FrameKind.DATA}).meta.get("step", 0) for _ in range(WINDOW)]
-    assert steps == [0, 1]
+    for step in range(WINDOW):  # one at a time: a newer value replaces one that is not sent yet
+        job.step()
+        assert expect(raw, {FrameKind.DATA}).meta.get("step", 0) == step
+    job.step(18)
     raw.send(FrameKind.CREDIT, {"tap": 7})
     ask(raw, FrameKind.STATS)  # answered after the credit was read
     job.step()
