@@ -67,7 +67,7 @@ class StoredRecord:
 
     @property
     def bits(self) -> np.ndarray[Any, Any] | None:
-        """The numbers as they lie in the file, in the storage type of `dtype` (`kernels.numbers.decode` reads
+        """The numbers as they lie in the file, in the storage type of `dtype` (`kernels.decode.decode` reads
         them): no framework is needed. None for what is not an array."""
         return self._bits() if int(self._columns.plain["offset"][self._row]) >= 0 else None
 
