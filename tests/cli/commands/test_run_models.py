@@ -281,7 +281,10 @@ def test_records_of_a_child_that_tells_nothing_are_counted_with_those_of_its_par
     assert ": 2 records, " in done.stderr
 
 
-@pytest.mark.parametrize("way", ["torch.jit.script(model)", "torch.jit.trace(model, x)"])
+_JIT = ["torch.jit.script(model)", "torch.jit.trace(model, x)"]
+
+
+@pytest.mark.parametrize("way", sampled(_JIT, _JIT[:1]))
 @pytest.mark.parametrize("first", sampled(["", "model(x)"], ["model(x)"]))
 def test_a_model_that_is_scripted_or_traced_is_let_go_of(watched, tmp_path, way, first):
     done = watched(
@@ -342,7 +345,10 @@ def test_what_threads_begin_with_at_once_is_kept_once(line, watched, tmp_path):
     assert (len(the_run(tmp_path)), program_of(the_run(tmp_path))["records"]) == (60, 60)
 
 
-@pytest.mark.parametrize("end", ["os.kill(os.getpid(), signal.SIGTERM)", "os._exit(3)"])
+_SUDDEN_ENDS = ["os.kill(os.getpid(), signal.SIGTERM)", "os._exit(3)"]
+
+
+@pytest.mark.parametrize("end", sampled(_SUDDEN_ENDS, _SUDDEN_ENDS[:1]))
 def test_of_a_program_that_could_tell_nothing_the_records_are_counted(watched, tmp_path, end):
     done = watched(
         f"""
