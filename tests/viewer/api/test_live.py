@@ -1,9 +1,12 @@
 """A running job on the page: what it offers, what comes of a tap, and that the job stays its own master."""
 
 import json
+import os
 import subprocess
 import sys
+import tempfile
 import textwrap
+from contextlib import contextmanager
 
 import pytest
 
@@ -27,17 +30,31 @@ JOB = """
 """
 
 
-@pytest.fixture
-def job(runtime):
-    """A program that trains until it is ended."""
-    with subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(JOB)], stdout=subprocess.PIPE, text=True
-    ) as made:
+@contextmanager
+def training(folder):
+    """A program that trains until it is ended, with its socket in that folder."""
+    environment = {**os.environ, "XDG_RUNTIME_DIR": str(folder)}
+    command = [sys.executable, "-c", textwrap.dedent(JOB)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as made:
         try:
             assert made.stdout.readline() == "ready\n"
             yield made
         finally:
             made.kill()
+
+
+@pytest.fixture(scope="module")
+def shared():
+    """One job for all tests that leave it running, and the folder of its socket."""
+    with tempfile.TemporaryDirectory(prefix="tt", dir="/tmp") as folder, training(folder) as made:
+        yield made, folder
+
+
+@pytest.fixture
+def job(shared, monkeypatch):
+    made, folder = shared
+    monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
+    return made
 
 
 def events(stream):
@@ -124,14 +141,15 @@ def test_a_number_that_is_not_finite_comes_as_what_it_is(look, job):
     assert (record["value"], record["odd"]) == ("-inf", "Inf")
 
 
-def test_a_job_that_ends_says_goodbye_on_the_page(look, job):
-    client = look()
-    base = f"/api/live/{client.json('/api/live')['jobs'][0]['id']}"
-    with client.http.stream("GET", f"{base}/stream") as stream:
-        heard = events(stream)
-        next(heard)
-        job.kill()
-        assert any(kind == "gone" for kind, _ in heard)
+def test_a_job_that_ends_says_goodbye_on_the_page(look, runtime):
+    with training(runtime) as job:
+        client = look()
+        base = f"/api/live/{client.json('/api/live')['jobs'][0]['id']}"
+        with client.http.stream("GET", f"{base}/stream") as stream:
+            heard = events(stream)
+            next(heard)
+            job.kill()
+            assert any(kind == "gone" for kind, _ in heard)
 
 
 def test_a_name_with_slashes_is_a_name(look, job):
