@@ -332,10 +332,16 @@ def test_forwards_in_several_threads_are_served(job, session):
 
 @pytest.mark.process
 @pytest.mark.parametrize(
-    "call", ["tt.step()", "tt.expose(torch.nn.Linear(1, 1))", "tt.capture().start()", "tt.init('runs')"]
+    "call",
+    [
+        "tt.step()",
+        "import torch; tt.expose(torch.nn.Linear(1, 1))",
+        "tt.capture().start()",
+        "tt.init('runs')",
+    ],
 )
 def test_the_environment_opens_a_program_at_its_first_call_and_not_before(runtime, tmp_path, call):
-    code = f"import tensortap as tt, torch; print(len(tt.jobs())); {call}; print(len(tt.jobs()))"
+    code = f"import tensortap as tt; print(len(tt.jobs())); {call}; print(len(tt.jobs()))"
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", code],
         env={**os.environ, "TENSORTAP_LIVE": "1"},
