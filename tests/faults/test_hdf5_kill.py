@@ -24,7 +24,7 @@ OPTIONS = {"plain": {}, "gzip": {"compression": "gzip"}}
 PROGRAM = """
     import os, signal, sys
     import numpy as np
-    from tensortap.formats import ordered_file
+    from tensortap.formats.hdf5 import ordered_file
     from tensortap.sinks.hdf5 import HDF5
 
     write_all = ordered_file._write_all
@@ -160,7 +160,13 @@ def test_a_full_disk_costs_no_value_that_was_flushed(small_disk, fill):
 
 def order(process: Nursery, line: str) -> list[str]:
     process.stdin.write(line + "\n")
-    return list(iter(lambda: process.stdout.readline().strip(), "ended"))
+    return list(iter(lambda: read_line(process), "ended"))
+
+
+def read_line(process: Nursery) -> str:
+    line = process.stdout.readline()
+    assert line, "the program has ended"
+    return line.strip()
 
 
 def kill_one(process: Nursery, line: str, chance: random.Random) -> int:
@@ -170,7 +176,7 @@ def kill_one(process: Nursery, line: str, chance: random.Random) -> int:
     for _ in range(chance.randint(1, 60)):
         promised = int(process.stdout.readline())
     os.kill(pid, signal.SIGKILL)
-    while (line := process.stdout.readline()) != "ended\n":
+    while (line := read_line(process)) != "ended":
         promised = int(line)
     return promised
 

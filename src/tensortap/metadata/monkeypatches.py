@@ -230,8 +230,8 @@ class ClearedSuspects:
     def add(self, suspect: Suspect) -> None:
         with suppress(TypeError):  # what has no weak references is read again at each scan
             # A module that is loaded again, perhaps from a changed source, has a new spec.
-            held = (suspect.value, suspect.body, suspect.module.__spec__)
-            self._references[suspect.path] = tuple(map(weakref.ref, held))
+            referents = (suspect.value, suspect.body, suspect.module.__spec__)
+            self._references[suspect.path] = tuple(map(weakref.ref, referents))
 
 
 _cleared = ClearedSuspects()
