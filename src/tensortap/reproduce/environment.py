@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tensortap.metadata import packages as another
+from tensortap.metadata import packages as package_facts
 from tensortap.metadata.packages import list_installed, normalise_name
 from tensortap.reproduce.recorded import MissingRequirement, MissingRequirementError, RecordedRun
 
@@ -62,7 +62,7 @@ def current_interpreter() -> Interpreter:
 
 def query_interpreter(python: str) -> Interpreter | None:
     """Another interpreter's version and packages; None when it does not answer."""
-    facts = another.query_interpreter(python, is_isolated=True)
+    facts = package_facts.query_interpreter(python, is_isolated=True)
     if facts is None:
         return None
     packages = {package["name"]: package["version"] for package in facts["packages"]}
