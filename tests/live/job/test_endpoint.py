@@ -308,11 +308,11 @@ def test_what_is_no_model_cannot_be_exposed():
 
 def test_forwards_in_several_threads_are_served(job, session):
     tapped = session.tap("*", "*.in", timeout=0)
-    problems = []
+    problems, is_enough = [], threading.Event()
 
     def work():
         try:
-            for _ in range(50):
+            while not is_enough.is_set():
                 job.step()
         except Exception as error:  # noqa: BLE001 - told by the assertion below
             problems.append(error)
@@ -320,13 +320,16 @@ def test_forwards_in_several_threads_are_served(job, session):
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:
         thread.start()
-    for number in range(10):
-        tapped.next(timeout=5)
-        if number == 5:
-            tapped.stop()
-            tapped = session.tap("*", "*.in", timeout=0)
-    for thread in threads:
-        thread.join()
+    try:
+        for number in range(10):
+            tapped.next(timeout=20)
+            if number == 5:
+                tapped.stop()
+                tapped = session.tap("*", "*.in", timeout=0)
+    finally:
+        is_enough.set()
+        for thread in threads:
+            thread.join()
     assert problems == []
 
 

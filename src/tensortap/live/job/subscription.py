@@ -97,6 +97,8 @@ class Subscription:
             )
 
     def _begin_step(self, step: Any) -> None:
+        if self._is_sending:  # forwards in several threads: the step of another one, whose credit is used up
+            self.end_step()
         self._step = step
         is_counted = self._steps_left is not None and not self.request.condition
         self._is_sending = not (is_counted and self._steps_left == 0) and self.used < self.granted
