@@ -3,6 +3,7 @@
 import io
 import json
 import shlex
+import time
 
 import numpy as np
 import pytest
@@ -463,7 +464,10 @@ def test_more_runs_than_stay_open_are_listed_all_the_same(look, tmp_path, monkey
     client = look(tmp_path / "several")
     first = client.json("/api/runs")["runs"]
     assert [run["bytes"] for run in first] == [20, 16, 12, 8, 4]
-    assert len(client.viewer.state.library.open_runs) == 2
+    library, deadline = client.viewer.state.library, time.monotonic() + 10
+    while len(library.open_runs) < 2 and time.monotonic() < deadline:  # opened later, for their health
+        time.sleep(0.01)
+    assert len(library.open_runs) == 2
     again = client.json("/api/runs")["runs"]
     assert [{**run, "health": None} for run in again] == [{**run, "health": None} for run in first]
 
