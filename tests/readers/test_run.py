@@ -204,8 +204,10 @@ def test_membership_length_and_position(written):
     assert "a" not in run.filter("b")
     assert [run[0].name, run[-1].name, run.filter("b")[0].name] == ["a", "c", "b"]
     assert all(np.array_equal(run[name], run.load(name)) for name in run.names)  # what is in it, it gives
-    with pytest.raises(IndexError):
+    with pytest.raises(IndexError, match=r"no record 3; there are 3, counted from 0"):
         run[3]
+    with pytest.raises(TypeError, match=r"read by a name or the number of a record, not 1.5"):
+        run[1.5]
 
 
 def test_an_unknown_name_tells_the_nearest(written):

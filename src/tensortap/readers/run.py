@@ -7,6 +7,7 @@ import os
 import tarfile
 from collections.abc import Callable, Container, Iterator
 from functools import cached_property, partial
+from operator import index
 from pathlib import Path
 from typing import Any, overload
 
@@ -216,7 +217,12 @@ class Run:
         return self.load(key) if isinstance(key, str) else self._record_at_position(key)
 
     def _record_at_position(self, position: int) -> StoredRecord:
-        row = range(len(self))[position]
+        try:
+            row = range(len(self))[index(position)]
+        except IndexError:
+            raise IndexError(f"no record {position}; there are {len(self)}, counted from 0") from None
+        except TypeError:
+            raise TypeError(f"a run is read by a name or the number of a record, not {position!r}") from None
         return self._record_at(row if self._rows is None else int(self._rows[row]))
 
     def __contains__(self, name: str) -> bool:
